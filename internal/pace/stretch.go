@@ -97,6 +97,12 @@ func (f *stretch) overflows() bool {
 	return f.longest >= standing/2 && f.again >= leastOverflow && float64(f.again) >= overflowed*float64(f.sent)
 }
 
+// spills reports whether something of the stretch was lost, and what arrived is known: under a rate above
+// all that has arrived, much less than overflows says.
+func (f *stretch) spills() bool {
+	return f.peak > 0 && f.again >= leastOverflow && float64(f.again) >= slackLost*float64(f.sent)
+}
+
 // fills reports whether the stretch was long enough to show what the line carries.
 func (l *Line) fills() bool {
 	return float64(l.stretch.sent) >= leastWindows*leastWindow.Seconds()*l.stretches.best
@@ -112,11 +118,11 @@ func (l *Line) endStretch(now time.Duration) {
 		x.best *= 1 - fades
 	}
 	x.best = max(x.best, f.peak)
-	if l.rate > x.best && f.peak > 0 && now >= x.chance && l.fills() && f.again >= leastOverflow && float64(f.again) >= slackLost*float64(f.sent) {
-		l.rate, l.step, l.raised = max(x.best, leastRate), 0, 0
-	}
+	slower := f.overflows() && f.peak < usedPart*l.rate && held > over*f.peak
 	switch {
 	case f.ticks == 0:
+	case l.rate > x.best && !slower && now >= x.chance && f.spills() && l.fills():
+		l.rate, l.step, l.raised, x.set = max(x.best, leastRate), 0, 0, true
 	case !f.overflows():
 		if held > 0 {
 			x.tries = max(x.tries-1, 0)
@@ -132,7 +138,7 @@ func (l *Line) endStretch(now time.Duration) {
 	case l.rate == 0:
 		l.rate, l.step, l.raised, x.set = max(kept*x.best, leastRate), 0, 0, true
 	case f.judged && !x.set:
-	case f.peak < usedPart*l.rate && held > over*f.peak: // the line carries less than that
+	case slower: // the line carries less than that
 		l.rate, l.step, l.raised, x.set = max(kept*f.peak, mostCut*l.rate, leastRate), 0, 0, true
 	case f.peak >= usedPart*l.rate:
 		if x.tries++; x.tries > mostTries {

@@ -226,24 +226,24 @@ func TestRateAboveWhatArrived(t *testing.T) {
 		long time.Duration
 		cut  bool
 	}{
-		"a hundredth is lost":    {0.01, 300 * time.Millisecond, true},
-		"hardly anything is":     {0.004, 900 * time.Millisecond, false},
-		"it was over soon":       {0.03, 190 * time.Millisecond, false},
-		"a few packets are":      {0.008, 300 * time.Millisecond, false},
-		"losses were by chance":  {0.01, 300 * time.Millisecond, false},
-		"nothing is told of it":  {0.01, 300 * time.Millisecond, false},
-		"it is not above of all": {0.01, 300 * time.Millisecond, false},
+		"a hundredth is lost":   {0.01, 300 * time.Millisecond, true},
+		"hardly anything is":    {0.004, 900 * time.Millisecond, false},
+		"it was over soon":      {0.03, 190 * time.Millisecond, false},
+		"a few packets are":     {0.008, 300 * time.Millisecond, false},
+		"losses were by chance": {0.01, 300 * time.Millisecond, false},
+		"nothing is told of it": {0.01, 300 * time.Millisecond, false},
+		"it is not above that":  {0.01, 300 * time.Millisecond, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var s script
-			s.l.rate, s.l.stretches.set, s.l.stretches.best = 12e6, true, 8.1e6
+			s.l.rate, s.l.stretches.best = 12e6, 8.1e6
 			told := 2
 			switch name {
 			case "losses were by chance":
 				s.l.stretches.chance = time.Hour
 			case "nothing is told of it":
 				told = 0
-			case "it is not above of all":
+			case "it is not above that":
 				s.l.rate = 7.5e6
 			}
 			was := s.l.rate
@@ -252,10 +252,21 @@ func TestRateAboveWhatArrived(t *testing.T) {
 			s.run(10*time.Millisecond, 0, 0, 0, 0, told, false)
 			if o.cut {
 				require.InDelta(t, 8e6, s.rate, 1e5)
+				require.True(t, s.l.stretches.set)
 			} else {
 				require.GreaterOrEqual(t, s.rate, was)
 			}
 		})
+	}
+	// That a bound which holds nothing up does not help says nothing of chance.
+	var s script
+	for range 2 * mostTries {
+		s.l.rate, s.l.stretches.set, s.l.stretches.best = 12e6, true, 8.1e6
+		s.run(300*time.Millisecond, 4e6, 4e6, 0.03, 30*time.Millisecond, 2, true)
+		s.rest(time.Second)
+		s.run(10*time.Millisecond, 0, 0, 0, 0, 2, false)
+		require.InDelta(t, 8e6, s.rate, 1e5)
+		require.Zero(t, s.l.stretches.tries)
 	}
 }
 
