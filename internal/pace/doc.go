@@ -26,7 +26,9 @@
 // A short operation is over before that: windows that together hold more than the queue has room for
 // leave at once, and much of them is lost. So what leaves between two rests, a stretch, is judged
 // when it is over. If it has overflowed, the rate is the most that stretches have arrived with, or
-// what this one has if that is less. If that does not help, losses are by chance.
+// what this one has if that is less. If that does not help, losses are by chance. A rate far above
+// the most that stretches have arrived with holds nothing up: it is lowered to that where less is lost,
+// behind a shorter queue.
 //
 // The queue is that of the way there alone. Of the round trip beyond the shortest it is what
 // the way back has not taken, which the words of the other end show: they carry its time.

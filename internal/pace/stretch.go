@@ -12,8 +12,10 @@ const (
 	// A stretch overflowed if there was a queue of one's own, and this part of it, and so many
 	// bytes, had to be sent again. Chance loses less, or does so without a queue.
 	overflowed, leastOverflow = 0.015, 16 * 1448
-	// Where a rate is above all that has arrived, this part tells that it bounds too little.
-	slackLost = 0.005
+	// A rate above what has arrived at most by more than slack holds nothing up. Where this part is
+	// lost behind a queue of shortQueue, it is to.
+	slack, slackLost = tryStep / 2, 0.005
+	shortQueue       = standing / 4
 	// One that is over sooner than in so many windows, at the rate that was measured, shows less
 	// than the line carries.
 	leastWindows = 2
@@ -97,10 +99,13 @@ func (f *stretch) overflows() bool {
 	return f.longest >= standing/2 && f.again >= leastOverflow && float64(f.again) >= overflowed*float64(f.sent)
 }
 
-// spills reports whether something of the stretch was lost, and what arrived is known: under a rate above
-// all that has arrived, much less than overflows says.
-func (f *stretch) spills() bool {
-	return f.peak > 0 && f.again >= leastOverflow && float64(f.again) >= slackLost*float64(f.sent)
+// tooHigh reports whether a rate that holds nothing up let more leave than a short queue has room for.
+// One that was just raised for more connections has to show first what it brings.
+func (l *Line) tooHigh(now time.Duration) bool {
+	f, x := &l.stretch, &l.stretches
+	tries := l.tried > 0 && now-l.tried < 2*interval
+	return l.rate > (1+slack)*x.best && !tries && now >= x.chance && f.peak > 0 && f.longest >= shortQueue && l.fills() &&
+		f.again >= leastOverflow && float64(f.again) >= slackLost*float64(f.sent)
 }
 
 // fills reports whether the stretch was long enough to show what the line carries.
@@ -118,11 +123,10 @@ func (l *Line) endStretch(now time.Duration) {
 		x.best *= 1 - fades
 	}
 	x.best = max(x.best, f.peak)
-	slower := f.overflows() && f.peak < usedPart*l.rate && held > over*f.peak
 	switch {
 	case f.ticks == 0:
-	case l.rate > x.best && !slower && now >= x.chance && f.spills() && l.fills():
-		l.rate, l.step, l.raised, x.set = max(x.best, leastRate), 0, 0, true
+	case l.tooHigh(now):
+		l.rate, l.step, l.raised, x.set = max(x.best, leastRate), 0, 0, x.set || !f.judged
 	case !f.overflows():
 		if held > 0 {
 			x.tries = max(x.tries-1, 0)
@@ -138,7 +142,7 @@ func (l *Line) endStretch(now time.Duration) {
 	case l.rate == 0:
 		l.rate, l.step, l.raised, x.set = max(kept*x.best, leastRate), 0, 0, true
 	case f.judged && !x.set:
-	case slower: // the line carries less than that
+	case f.peak < usedPart*l.rate && held > over*f.peak: // the line carries less than that
 		l.rate, l.step, l.raised, x.set = max(kept*f.peak, mostCut*l.rate, leastRate), 0, 0, true
 	case f.peak >= usedPart*l.rate:
 		if x.tries++; x.tries > mostTries {

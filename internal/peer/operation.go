@@ -332,8 +332,11 @@ func (s *Session) startData(e fsm.StartData) {
 	if !starts {
 		return
 	}
-	defer errs.Catch("start", func(err *errs.Error) {
-		err.Op += " " + op.name()
+	const begins = "start" // the name would be an allocation of each operation
+	defer errs.Catch(begins, func(err *errs.Error) {
+		if err.Op == begins { // else it is another one's, passed on
+			err.Op += " " + op.name()
+		}
 		if op.phase().State().Phase == "created" {
 			s.mu.Lock()
 			op.running = false

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -42,7 +43,7 @@ func newReturning(n, size int) *returning {
 }
 
 func (r *returning) step(ev Event) {
-	for _, e := range r.m.Step(0, ev) {
+	for _, e := range slices.Clone(r.m.Step(0, ev)) { // what is answered here steps again
 		switch e := e.(type) {
 		case Send:
 			r.out++

@@ -61,7 +61,7 @@ func newWorld(t testing.TB, cfg Config) *world {
 }
 
 func (w *world) step(ev Event) {
-	effects := w.m.Step(w.now, ev)
+	effects := slices.Clone(w.m.Step(w.now, ev)) // what is answered here steps again
 	w.carryOut(effects)
 	for _, e := range effects {
 		if w.answer == nil {
