@@ -148,11 +148,12 @@ func (s *Session) startBlocks(op *Operation, data blocks, e fsm.StartData) {
 	if metered(op.kind()) {
 		s.time(op, e)
 	}
+	id := e.Op // else all of e would live as long as Done
 	data.Start(collective.Start{
 		Seq: e.Seq, Epoch: e.Epoch, Eager: e.Eager, Ahead: int64(e.Ahead), Members: e.Members, Ring: e.Ring, Self: e.Self, Mesh: e.Mesh,
 		Done: func(err error) {
 			s.metered(op, err)
-			s.dataEnded(e.Op, err)
+			s.dataEnded(id, err)
 		},
 	})
 }

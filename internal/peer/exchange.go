@@ -41,11 +41,12 @@ func (s *Session) startExchange(op *Operation, ring *reduce.Op, e fsm.StartData)
 	}
 	x.blocks = blocks{data}
 	op.direct.Store(x)
+	id := e.Op // else all of e would live as long as Done
 	data.Start(collective.Start{
 		Seq: e.Seq, Epoch: e.Epoch, Eager: e.Eager, Ahead: int64(e.Ahead), Members: e.Members, Ring: e.Ring, Self: e.Self, Mesh: true,
 		Done: func(err error) {
 			s.yields(err)
-			s.dataEnded(e.Op, err)
+			s.dataEnded(id, err)
 		},
 	})
 }

@@ -358,7 +358,7 @@ func (s *Session) startData(e fsm.StartData) {
 		return
 	}
 	s.time(op, e)
-	id := e.Op // else all of e lived as long as Done
+	id := e.Op // else all of e would live as long as Done
 	data.Start(reduce.Start{
 		Seq: e.Seq, Epoch: e.Epoch, Eager: e.Eager, Ahead: int64(e.Ahead), Ring: e.Ring, Self: e.Self, Native: e.Native,
 		Done: func(err error) {

@@ -253,26 +253,32 @@ func TestReadErrors(t *testing.T) {
 // buffer has room for makes no difference, nor does what comes in it next change a packet.
 func TestReadThroughBuffer(t *testing.T) {
 	small := M2CPeerDropped{UUID: UUID{1}, Addr: netip.MustParseAddrPort("10.0.0.1:7"), Reason: "silent"}
-	raw := Append(Append(nil, small), C2MOptimizeTopology{})
-	for _, size := range []int{16, len(raw) - 20, 4096} {
-		for n := range raw[:len(raw)-10] {
-			_, err := Read(bufio.NewReaderSize(bytes.NewReader(raw[:n]), size), M2C, MaxPacket)
+	long := M2CResult{Tag: 1, Seq: 2, Data: bytes.Repeat([]byte{0x55}, 60)}
+	over := M2CResult{Tag: 1 << 60, Seq: 1 << 60, Data: bytes.Repeat([]byte{0xaa}, 60)}
+	first := Append(nil, small)
+	body := len(first) - lenSize
+	raw := Append(Append(bytes.Clone(first), long), over)
+	for _, size := range []int{16, body - 1, body, body + 1, 4096} {
+		for n := range first {
+			_, err := Read(bufio.NewReaderSize(bytes.NewReader(first[:n]), size), M2C, MaxPacket)
 			if n == 0 {
 				require.Equal(t, io.EOF, err)
 			} else {
 				require.Equal(t, io.ErrUnexpectedEOF, err, "buffer of %d bytes, %d of the packet", size, n)
 			}
 			broken := errors.New("broken")
-			_, err = Read(bufio.NewReaderSize(io.MultiReader(bytes.NewReader(raw[:n]), iotest.ErrReader(broken)), size), M2C, MaxPacket)
+			_, err = Read(bufio.NewReaderSize(io.MultiReader(bytes.NewReader(first[:n]), iotest.ErrReader(broken)), size), M2C, MaxPacket)
 			require.Equal(t, broken, err)
 		}
 		r := bufio.NewReaderSize(iotest.OneByteReader(bytes.NewReader(raw)), size)
-		p, err := Read(r, M2C, MaxPacket)
-		require.NoError(t, err)
-		next, err := Read(r, C2M, MaxPacket)
-		require.NoError(t, err)
-		require.Equal(t, []Packet{small, C2MOptimizeTopology{}}, []Packet{p, next})
-		_, err = Read(r, C2M, MaxPacket)
+		var got []Packet
+		for range 3 {
+			p, err := Read(r, M2C, MaxPacket)
+			require.NoError(t, err)
+			got = append(got, p)
+		}
+		require.Equal(t, []Packet{small, long, over}, got)
+		_, err := Read(r, M2C, MaxPacket)
 		require.Equal(t, io.EOF, err)
 	}
 }

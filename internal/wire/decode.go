@@ -48,7 +48,8 @@ var readers = sync.Pool{New: func() any { return new(reader) }}
 func Decode(proto Proto, id ID, body []byte) (Packet, error) {
 	r := readers.Get().(*reader)
 	*r = reader{b: body}
-	p, short := decode(proto, id, r), r.short
+	p := decode(proto, id, r)
+	short := r.short
 	*r = reader{}
 	readers.Put(r)
 	if p == nil {

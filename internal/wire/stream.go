@@ -75,7 +75,7 @@ func peek(r *bufio.Reader, n int) ([]byte, error) {
 		}
 		return nil, err
 	}
-	r.Discard(n) // it moves nothing
+	r.Discard(n) // the bytes stay where they are
 	return b, nil
 }
 

@@ -315,7 +315,7 @@ func (m *Machine) reportOp(op *operation, aborted bool) {
 	m.send(p)
 }
 
-// reasonOf says for the others why data ended, and with which code; "": err has no cause.
+// reasonOf says for the others why data ended, and with which code. Without a cause it says nothing.
 func reasonOf(err error) (why string, code uint16) {
 	var e *errs.Error
 	if !errors.As(err, &e) || e.Err == nil {

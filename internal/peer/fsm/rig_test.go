@@ -77,7 +77,7 @@ func (r *rig) step(ev Event) []Effect {
 	if d, ok := ev.(DataEnded); ok {
 		delete(r.open, d.Op)
 	}
-	r.fx = r.m.Step(r.now, ev)
+	r.fx = slices.Clone(r.m.Step(r.now, ev)) // tests keep it, and step again while they read it
 	r.lastSent = nil
 	for _, e := range r.fx {
 		switch e := e.(type) {
