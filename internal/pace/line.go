@@ -194,7 +194,7 @@ func (l *Line) Step(now time.Duration, peers []Shown) float64 {
 
 // Try raises the bound at once, because more connections are tried. Where each of them is
 // bounded by itself, more can be sent. Where the line bounds them all, a queue says so. For
-// several peers that are tried together it is raised once, and to no more than this part above
+// several peers that are tried together it is raised once, and to no more than tryStep above
 // what has arrived at most: a bound which is higher holds nothing up. It returns the bound before,
 // in bytes per second, which Fell takes; 0: nothing was bounded.
 func (l *Line) Try() (before float64) {

@@ -74,7 +74,7 @@ func TestTryTogether(t *testing.T) {
 	require.InDelta(t, 1.25*1.25e6, l.rate, 1)
 }
 
-// A bound that is far above what has ever arrived is not raised for more connections: it holds nothing up.
+// A bound that is far above what has arrived at most is not raised for more connections: it holds nothing up.
 func TestTryAboveWhatArrives(t *testing.T) {
 	for _, l := range []Line{
 		{rate: 4e6, last: time.Second, came: 1e6, stretches: findings{best: 2e6}},

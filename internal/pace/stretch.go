@@ -12,8 +12,8 @@ const (
 	// A stretch overflowed if there was a queue of one's own, and this part of it, and so many
 	// bytes, had to be sent again. Chance loses less, or does so without a queue.
 	overflowed, leastOverflow = 0.015, 16 * 1448
-	// A rate above what has arrived at most by more than slack holds nothing up. Where this part is
-	// lost behind a queue of shortQueue, it is to.
+	// A rate that is above what has arrived at most by more than the part slack holds nothing up. It is
+	// too high if slackLost, as a part of what was sent, is lost behind a queue of at least shortQueue.
 	slack, slackLost = tryStep / 2, 0.005
 	shortQueue       = standing / 4
 	// One that is over sooner than in so many windows, at the rate that was measured, shows less
