@@ -275,32 +275,46 @@ func (m *model) others(list []*Scheme) (timed []*Scheme) {
 	return timed
 }
 
-// steadyGain is how much faster other plans have to be than those in force.
-const steadyGain = 1.15
+// How much faster other plans have to be than those in force: TimedGain if both were timed more than once,
+// and otherwise steadyGain.
+const (
+	steadyGain = 1.15
+	TimedGain  = 1.05
+)
 
 // Steady returns fresh if all-reduces of so many bytes are predicted to be faster with it
-// by steadyGain than with the plans in force, and those otherwise: what is known of a
-// network moves all the time, and plans do not.
+// by steadyGain than with the plans in force, or were by TimedGain, and those otherwise: what is
+// known of a network moves all the time, and plans do not. Whether a plan is as fast as the ring is for
+// others to say.
 func Steady(p Problem, last, fresh Options, bytes uint64) Options {
 	m := newModel(p.hoped())
 	if m == nil {
 		return last
 	}
-	is := m.ring()
-	if at := last.For(bytes); at != nil {
+	is, becomes, gain := m.ring(), m.ring(), steadyGain
+	at, next := last.For(bytes), fresh.For(bytes)
+	if at != nil {
 		if at.Scheme.Check(p.N) != nil || !m.passes(at.Scheme.Trees) {
 			return fresh
 		}
 		is = m.line(at.Scheme)
 	}
-	becomes := m.ring()
-	if at := fresh.For(bytes); at != nil {
-		becomes = m.line(at.Scheme)
+	if next != nil {
+		becomes = m.line(next.Scheme)
 	}
-	if float64(becomes.At(bytes))*steadyGain <= float64(is.At(bytes)) {
+	if at != nil && next != nil && m.timedOften(at.Scheme) && m.timedOften(next.Scheme) {
+		gain = TimedGain
+	}
+	if float64(becomes.At(bytes))*gain <= float64(is.At(bytes)) {
 		return fresh
 	}
 	return last
+}
+
+// timedOften reports whether a scheme was timed more than once.
+func (m *model) timedOften(s *Scheme) bool {
+	t := m.timed(s)
+	return t != nil && t.Often
 }
 
 // Without returns o without the plans of these names.

@@ -545,6 +545,20 @@ func TestWhatWasTimed(t *testing.T) {
 	timed.Timed[1].Took = 4 * time.Second
 	require.Nil(t, takes(Steady(timed, last, Options{}, size), size))
 
+	// What was timed is worth more than what is predicted.
+	before := timed
+	other := &Scheme{Name: "another", Trees: slices.Clone(at.Scheme.Trees)}
+	other.Trees[0].Weight *= 3
+	before.Timed = []Timed{{Scheme: other, Bytes: size, Took: 1800 * time.Millisecond, Often: true}, {Scheme: at.Scheme, Bytes: size, Took: 2 * time.Second, Often: true}}
+	back := Options{List: []Option{{From: LeastLarge, Scheme: other}}}
+	require.Equal(t, back, Steady(before, last, back, size))
+	before.Timed[1].Took = 1880 * time.Millisecond
+	require.Equal(t, last, Steady(before, last, back, size), "no two all-reduces take the same time")
+	before.Timed[1] = Timed{Scheme: at.Scheme, Bytes: size, Took: 2400 * time.Millisecond}
+	require.Equal(t, last, Steady(before, last, back, size), "its first one opened windows")
+	before.Timed[0].Often, before.Timed[1] = false, Timed{Scheme: at.Scheme, Bytes: size, Took: 1720 * time.Millisecond, Often: true}
+	require.Equal(t, last, Steady(before, last, back, size), "the other one may have had luck")
+
 	// It was better than predicted: that is not promised of others. A trial opens
 	// connections, and one that was disturbed does not bar its kind.
 	timed.Timed[1].Took = time.Second

@@ -405,7 +405,7 @@ func (l *learner) end(now time.Duration) (first bool, slow string) {
 		l.hoped = false
 		return true, "" // it may be good when it is made without hope
 	}
-	first = first || !full && (r.name == ringName && len(w.took) == ringTimes || r.name == plan.TrialName && len(w.took) == trialTimes)
+	first = first || !full && (r.name == ringName && len(w.took) == ringTimes || r.name == plan.TrialName && len(w.took) == trialTimes || l.surpassed(w))
 	along := l.work(r.bytes, ringName)
 	if r.name == ringName || along == nil {
 		return first, ""
@@ -419,6 +419,13 @@ func (l *learner) end(now time.Duration) (first bool, slow string) {
 		return first, "" // there is one
 	}
 	return first, fmt.Sprintf("all-reduces of %d bytes take %v with the plan %q, %v along the ring: it is not used for %v", r.bytes, least, r.name, ring, l.bar(r, least, now))
+}
+
+// surpassed reports whether a plan was timed twice by now, and is slower than another one that was, too.
+func (l *learner) surpassed(w *work) bool {
+	return len(w.took) == slowTimes && slices.ContainsFunc(l.works, func(o work) bool {
+		return o.plan != nil && o.name != w.name && o.bytes == w.bytes && len(o.took) >= slowTimes && plan.TimedGain*float64(likely(o.took, 2)) <= float64(likely(w.took, 2))
+	})
 }
 
 // bar keeps a plan out of use, and returns for how long. The exchange in equal parts and

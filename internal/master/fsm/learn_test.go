@@ -226,6 +226,23 @@ func TestTrial(t *testing.T) {
 			w.quiet(cs...)
 		}
 	})
+	t.Run("back from what it shows", func(t *testing.T) {
+		w, cs := untried(t, 4, wire.PlansVersion, 40*time.Millisecond)
+		w.reduced(cs, largeOp, 9*time.Second, 20, 20, 20, 20)
+		require.Empty(t, w.planOf(w.switched(cs), 4))
+		w.reduced(cs, largeOp, 13*time.Second, 20, 20, 20, 20)
+		require.Equal(t, plan.TrialName, w.planOf(w.switched(cs), 4))
+		w.reduced(cs, largeOp, 9*time.Second, 20, 20, 20, 20)
+		w.quiet(cs...)
+		w.reduced(cs, largeOp, 9*time.Second, 60, 300, 300, 300)
+		require.Equal(t, "shares", w.planOf(w.switched(cs), 4))
+		w.reduced(cs, largeOp, 10*time.Second, 60, 300, 300, 300)
+		w.quiet(cs...) // it had connections to open
+		w.reduced(cs, largeOp, 10*time.Second, 60, 300, 300, 300)
+		require.Equal(t, plan.TrialName, w.planOf(w.switched(cs), 4))
+		w.reduced(cs, largeOp, 9*time.Second, 60, 300, 300, 300)
+		w.quiet(cs...)
+	})
 	t.Run("behind an all-reduce that came before the mesh", func(t *testing.T) {
 		w, cs := gathered(t, 4, wire.PlansVersion)
 		w.reduced(cs, largeOp, 9*time.Second, 20, 20, 20, 20)
@@ -515,6 +532,15 @@ func TestTimesThatVary(t *testing.T) {
 	require.Equal(t, []plan.Timed{{Scheme: shares, Bytes: largeOp, Took: 6 * time.Second}}, l.timed(time.Hour))
 	require.Empty(t, end(7*time.Second))
 	require.Equal(t, []plan.Timed{{Scheme: shares, Bytes: largeOp, Took: 6 * time.Second, Often: true}}, l.timed(time.Hour))
+
+	// The second time of a plan that another one surpasses is worth a look.
+	for took, is := range map[time.Duration]bool{5 * time.Second: true, 4100 * time.Millisecond: false} {
+		l = &learner{bytes: largeOp, works: []work{{bytes: largeOp, name: "sites 3", plan: shares, took: []time.Duration{4 * time.Second, 4 * time.Second}}}}
+		require.Empty(t, end(took))
+		l.now = running{bytes: largeOp, name: "shares", plan: shares, since: time.Hour}
+		first, _ := l.end(time.Hour + took)
+		require.Equal(t, is, first, took)
+	}
 
 	s := func(list ...time.Duration) []time.Duration {
 		for i := range list {
