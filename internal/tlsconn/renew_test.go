@@ -285,8 +285,8 @@ func TestRenewalIsReset(t *testing.T) {
 		_, err := a.Write([]byte("x"))
 		done <- err
 	}()
-	// The system tells of a reset once, to whoever asks first: that is the read when there is
-	// nothing left to write.
+	// The system tells of a reset once, to the call that comes first: the read, when there is nothing
+	// left to write.
 	_, err := b.Conn.Read(make([]byte, 1))
 	require.NoError(t, err)
 	require.NoError(t, b.SetLinger(0))
