@@ -283,9 +283,9 @@ const (
 )
 
 // Steady returns fresh if all-reduces of so many bytes are predicted to be faster with it
-// by steadyGain than with the plans in force, or were by TimedGain, and those otherwise: what is
-// known of a network moves all the time, and plans do not. Whether a plan is as fast as the ring is for
-// others to say.
+// by steadyGain than with the plans in force, and those otherwise: what is known of a network moves
+// all the time, and plans do not. Of two plans that were both timed more than once the fresh one has to be
+// faster by TimedGain only; the ring always by steadyGain.
 func Steady(p Problem, last, fresh Options, bytes uint64) Options {
 	m := newModel(p.hoped())
 	if m == nil {
